@@ -222,9 +222,9 @@ bool Owner::JanitorMayRest() const {
   return !options_.cluster && disks_.none() && memory_->core_for_janitor().MayRest();
 }
 
-// Rests while no work is left and none can become due by itself. Whoever uses the core ends the
-// rest, so that what a call leaves to the janitor waits 5 ms at most, as it always does. A call of
-// a session that maps the memory goes past the core, so the janitor rests without sessions only.
+// The janitor rests while no work is left and none can become due by itself. Each use of the core
+// ends the rest, so what a call leaves to the janitor waits 5 ms at most. A session writes hits and
+// holds into its page without the core, so the janitor rests only while there is no session.
 void Owner::RunJanitor() {
   LoopBeat beat("kvcove-janitor");
   std::int64_t look_ns = clock_.NowNs() + kWearPeriodNs;

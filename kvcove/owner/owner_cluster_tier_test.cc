@@ -20,6 +20,7 @@
 #include "tests/becomes.h"
 #include "tests/breaking_device.h"
 #include "tests/held_note.h"
+#include "tests/put_in_time.h"
 
 namespace kvcove::owner {
 namespace {
@@ -244,12 +245,9 @@ class ClusterTierTest : public testing::Test {
     for (char& byte : value) byte = static_cast<char>(random.Next());
     return value;
   }
-  // The master lists it at once. Where the machine stands still for so long that the put loses its
-  // key, it is put again.
+  // The master lists it at once.
   Code Put(const std::string& key, std::uint32_t group = 7) {
-    Code outcome = Code::kTimeout;
-    while (outcome == Code::kTimeout) outcome = PutOnce(key, group);
-    return outcome;
+    return PutInTime([&] { return PutOnce(key, group); });
   }
   Code PutOnce(const std::string& key, std::uint32_t group) {
     const PutItem item{.key = key, .size_bytes = kTierValue, .value = {}, .after = {}};

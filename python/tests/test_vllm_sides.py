@@ -699,8 +699,8 @@ def test_a_request_with_the_id_of_one_that_has_ended_keeps_its_blocks(resetting:
     assert made.requests["a"].num_computed_tokens == 64
 
 
-@pytest.mark.parametrize("skips", [False, True])
-def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips: bool) -> None:
+def looked_up(connector: Any, **known: Any) -> tuple[Any, bool]:
+    """Return the scheduler's side's answer for a request of which more is known, and whether the pool was asked."""
     scheduler = object.__new__(connector._SchedulerSide)
     scheduler._requests, asked = {}, []
     scheduler.role = SimpleNamespace(matched=lambda *given: asked.append(given) or (64, True))
@@ -711,11 +711,18 @@ def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips:
         cache_salt=None,
         block_hashes=[],
         lora_request=None,
-        skip_reading_prefix_cache=skips,  # prompt_logprobs
+        **known,
     )
-    assert scheduler.matched(request, 0) == ((0, False) if skips else (64, True))
-    assert len(asked) == int(not skips)
+    answer = scheduler.matched(request, 0)
+    assert len(asked) <= 1
     assert scheduler._requests == {"r": request}, "what it computes is stored"
+    return answer, bool(asked)
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_request_that_must_be_computed_is_not_looked_up(connector: Any, skips: bool) -> None:
+    answer = looked_up(connector, skip_reading_prefix_cache=skips)  # prompt_logprobs
+    assert answer == (((0, False), False) if skips else ((64, True), True))
 
 
 @pytest.mark.parametrize(
@@ -731,20 +738,8 @@ def test_a_preempted_request_is_not_looked_up_before_its_output_is_there(
     connector: Any, monkeypatch: pytest.MonkeyPatch, known: dict[str, int], waits: bool
 ) -> None:
     monkeypatch.setattr(connector._compat, "_ended_steps", 3)
-    scheduler = object.__new__(connector._SchedulerSide)
-    scheduler._requests, asked = {}, []
-    scheduler.role = SimpleNamespace(matched=lambda *given: asked.append(given) or (64, True))
-    request = SimpleNamespace(
-        request_id="r",
-        num_tokens=80,
-        num_prompt_tokens=80,
-        cache_salt=None,
-        block_hashes=[],
-        lora_request=None,
-        **known,
-    )
-    assert scheduler.matched(request, 0) == ((None, False) if waits else (64, True))
-    assert len(asked) == int(not waits)
+    answer = looked_up(connector, **known)
+    assert answer == (((None, False), False) if waits else ((64, True), True))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@
 #include "kvcove/transport/fake_late_transport.h"
 #include "kvcove/transport/fake_values.h"
 #include "tests/becomes.h"
+#include "tests/put_in_time.h"
 
 namespace kvcove::owner {
 namespace {
@@ -43,11 +44,8 @@ class LateDataTest : public testing::Test {
     peer_ = late_.Connect(server_->address(), {}, clock_);
   }
   void Store(std::string_view key) { ASSERT_EQ(StoreFilled(key, 'v'), Code::kOk); }
-  // Where the machine stands still for so long that the put loses its key, it is put again.
   Code StoreFilled(std::string_view key, char with) {
-    Code code = Code::kTimeout;
-    while (code == Code::kTimeout) code = StoreOnce(key, with);
-    return code;
+    return PutInTime([&] { return StoreOnce(key, with); });
   }
   Code StoreOnce(std::string_view key, char with) {
     const PutItem item{.key = key, .size_bytes = kLateBytes, .value = {}, .after = {}};

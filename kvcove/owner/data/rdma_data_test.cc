@@ -16,6 +16,7 @@
 #include "kvcove/transport/pick/fake_rdma.h"
 #include "kvcove/wire/cluster.h"
 #include "tests/becomes.h"
+#include "tests/put_in_time.h"
 
 namespace kvcove::owner {
 namespace {
@@ -36,10 +37,7 @@ class RdmaDataTest : public testing::Test {
     owner_->link_side().SetApplied(1);
     ASSERT_TRUE(owner_->Start());
     session_ = owner_->memory().AddSession(getpid())->number;
-    // Where the machine stands still for so long that the put loses its key, it is put again.
-    Code code = Code::kTimeout;
-    while (code == Code::kTimeout) code = StoreOnce();
-    ASSERT_EQ(code, Code::kOk);
+    ASSERT_EQ(PutInTime([&] { return StoreOnce(); }), Code::kOk);
   }
   Code StoreOnce() {
     const PutItem item{.key = "k", .size_bytes = kRdmaBytes, .value = {}, .after = {}};

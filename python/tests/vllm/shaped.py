@@ -46,6 +46,7 @@ def keep_latent_cache() -> None:
 
 
 def numbers_of(value: bytes) -> np.ndarray:
+    """Return the numbers of a value of KV; numpy has no bfloat16, which is the upper half of float32."""
     if OPTIONS.get("dtype") != "bfloat16":
         return np.frombuffer(value, np.float32)
     high = np.frombuffer(value, np.uint16).astype(np.uint32)
